@@ -1,0 +1,3 @@
+#!/bin/sh
+# mcp: {"description": "Say hello to the world"}
+echo "Hello, World"

@@ -1,0 +1,3 @@
+#!/bin/sh
+# mcp: {"description": "Say delta"}
+echo delta

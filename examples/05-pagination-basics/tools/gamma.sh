@@ -1,0 +1,3 @@
+#!/bin/sh
+# mcp: {"description": "Say gamma"}
+echo gamma
